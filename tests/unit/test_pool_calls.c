@@ -6,6 +6,7 @@
 
 #include "pool/amend.h"
 #include "pool/attach.h"
+#include "pool/hold_file.h"
 #include "pool/hold_make.h"
 #include "pool/index.h"
 #include "pool/part.h"
@@ -15,6 +16,8 @@
 
 FAILING_CALL(int, fremovexattr, (int fd, const char *name), (fd, name), name)
 FAILING_CALL(int, flock, (int fd, int operation), (fd, operation), "")
+FAILING_CALL(ssize_t, fgetxattr, (int fd, const char *name, void *value, size_t size),
+	(fd, name, value, size), name)
 
 static struct fixture f;
 
@@ -185,6 +188,112 @@ Test(pool_calls, a_hold_of_what_is_held_briefly, .timeout = 60)
 		strstr(m.op.err.message, "refuses to share its extents"), "%s", m.op.err.message);
 	pool_hold_make_free(&m);
 	expect_no_hold(fds);
+	fixture_close(&f);
+}
+
+static int open_held(bool direct)
+{
+	return pool_hold_open(pool_holds_fd(f.pool), pool_hold_next(f.pool, NULL)->name, direct);
+}
+
+static void make_hold(void)
+{
+	struct pool_hold_make m;
+	open_world(FIXTURE_XFS);
+	fixture_make_volume(&f, "v", RAW_MIB);
+	cr_assert_eq(hold_with(&m, "copy"), ERR_OK);
+	pool_hold_make_free(&m);
+}
+
+/* A read of it waits for its disk, and of what is no file there is none. */
+Test(pool_calls, what_is_held_is_opened, .timeout = 60)
+{
+	make_hold();
+	unsigned fds = fixture_count_fds(&f);
+	for (int direct = 0; direct < 2; direct++) {
+		int fd = open_held(direct);
+		cr_assert_geq(fd, 0);
+		cr_expect_eq(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+		cr_expect_eq((fcntl(fd, F_GETFL) & O_DIRECT) != 0, direct);
+		close(fd);
+	}
+	cr_assert_eq(
+		fixture_sh("cd %s/copies && rm %s && mkdir %s", f.path,
+			pool_hold_next(f.pool, NULL)->name, pool_hold_next(f.pool, NULL)->name),
+		0);
+	cr_expect_eq(open_held(false), -EMEDIUMTYPE);
+	cr_expect_eq(fixture_count_fds(&f), fds);
+	fixture_close(&f);
+}
+
+/* What was sent is not sent to another one: also not where a restart cannot tell. */
+Test(pool_calls, what_was_sent_is_known_after_a_restart, .timeout = 60)
+{
+	make_hold();
+	int fd = open_held(false);
+	fail_call("fsync", NULL, 0, EIO);
+	cr_expect_eq(pool_hold_note_sent(fd), -EIO);
+	cr_expect(fail_no_call());
+	cr_assert_eq(fremovexattr(fd, "trusted.ringvol.sent"), 0);
+	fixture_reopen_pools(&f);
+	cr_expect_not(pool_hold_next(f.pool, NULL)->sent);
+	fixture_close_pools(&f);
+	fail_call("fgetxattr", "trusted.ringvol.sent", 0, EIO);
+	fixture_open_pools(&f);
+	cr_expect(fail_no_call());
+	cr_expect(pool_hold_next(f.pool, NULL)->sent);
+	cr_assert_eq(pool_hold_note_sent(fd), 0);
+	close(fd);
+	fixture_reopen_pools(&f);
+	cr_expect(pool_hold_next(f.pool, NULL)->sent);
+	fixture_close(&f);
+}
+
+/* Nor is one taken away of which nobody can tell whether it is granted. */
+Test(pool_calls, a_hold_in_doubt_stays, .timeout = 60)
+{
+	char grant[HOLD_FILE_BYTES];
+	make_hold();
+	hold_grant_name(pool_hold_next(f.pool, NULL)->name, grant);
+	static const int errors[] = {EIO, ENOENT};
+	for (unsigned i = 0; i < 2; i++) {
+		fixture_close_pools(&f);
+		fail_call("openat64", grant, 0, errors[i]);
+		fixture_open_pools(&f);
+		cr_expect(fail_no_call());
+		cr_expect_null(pool_hold_next(f.pool, NULL));
+		fixture_settle(&f);
+		cr_expect_eq(fixture_count(&f, "copies"), 2);
+	}
+	fixture_reopen_pools(&f);
+	cr_expect_eq(f.pool->hold_count, 1);
+	fixture_close(&f);
+}
+
+/* ---- the trash of a raw pool ---- */
+
+/* Its bytes are free when no map has them after a power loss. */
+Test(pool_calls, what_is_not_durably_cut_is_not_free, .timeout = 60)
+{
+	/* Of its file as it is, of its zeros, and as it is cut. */
+	enum { SYNCS = 3 };
+	failing.in_loop = true;
+	raw_make(&f, 64);
+	fixture_open_ring(&f, &sim);
+	raw_open_pools(&f);
+	for (int nth = 0; nth <= SYNCS; nth++) {
+		cr_assert_eq(fixture_remove(&f, raw_make_volume(&f, "v", 8)), ERR_OK);
+		fail_call("fsync", NULL, nth, EIO);
+		fixture_settle(&f);
+		bool hit = fail_no_call();
+		cr_expect_eq(hit, nth < SYNCS, "%d", nth);
+		cr_expect_eq(raw_free_mib(&f), hit ? 56 : 64, "%d", nth);
+		cr_expect_eq(fixture_count(&f, "trash"), hit, "%d", nth);
+		pool_trash_kick(f.pool);
+		fixture_settle(&f);
+		cr_expect_eq(raw_free_mib(&f), 64, "%d", nth);
+		cr_expect_eq(fixture_count(&f, "trash"), 0, "%d", nth);
+	}
 	fixture_close(&f);
 }
 
