@@ -466,6 +466,11 @@ static void be_idle(struct fixture *f)
 	sim_pass_ms(f->reactor.ring, 80000);
 }
 
+static void do_nothing(struct fixture *f)
+{
+	(void)f;
+}
+
 Test(thin_refused, what_no_file_has_is_not_destroyed, .timeout = 100)
 {
 	struct fixture f;
@@ -483,6 +488,12 @@ Test(thin_refused, what_no_file_has_is_not_destroyed, .timeout = 100)
 	cr_assert_eq(fixture_count(&f, "thin"), 2);
 	check_grown(&f);
 	cr_assert_str_eq(f.pool->raw->thin.why, "");
+	/* It is tried again after as long a time, and not at each look. */
+	act_before(&f, "retire", do_nothing);
+	sim_pass_ms(f.reactor.ring, 30000);
+	cr_assert_not_null(ahead.step);
+	sim_pass_ms(f.reactor.ring, 60000);
+	cr_assert_null(ahead.step);
 	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
 	close_thin(&f);
 }
@@ -491,6 +502,8 @@ static void until_it_is_gone(struct fixture *f)
 {
 	for (unsigned i = 0; i < 100000 && f->pool->raw->thin.life != THIN_NONE; i++)
 		fixture_turn(f);
+	/* All that it had is free as soon as it is overwritten. */
+	cr_assert_eq(raw_free_mib(f) + raw_dirty_mib(f), AREA_MIB);
 	fixture_settle(f);
 	cr_assert_eq(fixture_count(f, "thin"), 0);
 	cr_assert_eq(device_mib("thinpool"), 0);
