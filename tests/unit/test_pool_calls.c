@@ -16,6 +16,8 @@
 
 FAILING_CALL(int, fremovexattr, (int fd, const char *name), (fd, name), name)
 FAILING_CALL(int, flock, (int fd, int operation), (fd, operation), "")
+FAILING_CALL(int, fstatat64, (int dir, const char *name, struct stat64 *ret, int flags),
+	(dir, name, ret, flags), name)
 FAILING_CALL(ssize_t, fgetxattr, (int fd, const char *name, void *value, size_t size),
 	(fd, name, value, size), name)
 
@@ -196,10 +198,10 @@ static int open_held(bool direct)
 	return pool_hold_open(pool_holds_fd(f.pool), pool_hold_next(f.pool, NULL)->name, direct);
 }
 
-static void make_hold(void)
+static void make_hold(enum fixture_fs fs)
 {
 	struct pool_hold_make m;
-	open_world(FIXTURE_XFS);
+	open_world(fs);
 	fixture_make_volume(&f, "v", RAW_MIB);
 	cr_assert_eq(hold_with(&m, "copy"), ERR_OK);
 	pool_hold_make_free(&m);
@@ -208,7 +210,7 @@ static void make_hold(void)
 /* A read of it waits for its disk, and of what is no file there is none. */
 Test(pool_calls, what_is_held_is_opened, .timeout = 60)
 {
-	make_hold();
+	make_hold(FIXTURE_XFS);
 	unsigned fds = fixture_count_fds(&f);
 	for (int direct = 0; direct < 2; direct++) {
 		int fd = open_held(direct);
@@ -229,7 +231,7 @@ Test(pool_calls, what_is_held_is_opened, .timeout = 60)
 /* What was sent is not sent to another one: also not where a restart cannot tell. */
 Test(pool_calls, what_was_sent_is_known_after_a_restart, .timeout = 60)
 {
-	make_hold();
+	make_hold(FIXTURE_XFS);
 	int fd = open_held(false);
 	fail_call("fsync", NULL, 0, EIO);
 	cr_expect_eq(pool_hold_note_sent(fd), -EIO);
@@ -253,7 +255,7 @@ Test(pool_calls, what_was_sent_is_known_after_a_restart, .timeout = 60)
 Test(pool_calls, a_hold_in_doubt_stays, .timeout = 60)
 {
 	char grant[HOLD_FILE_BYTES];
-	make_hold();
+	make_hold(FIXTURE_XFS);
 	hold_grant_name(pool_hold_next(f.pool, NULL)->name, grant);
 	static const int errors[] = {EIO, ENOENT};
 	for (unsigned i = 0; i < 2; i++) {
@@ -265,8 +267,40 @@ Test(pool_calls, a_hold_in_doubt_stays, .timeout = 60)
 		fixture_settle(&f);
 		cr_expect_eq(fixture_count(&f, "copies"), 2);
 	}
-	fixture_reopen_pools(&f);
+	fixture_close_pools(&f);
+	fail_call("fstatat64", grant, 0, EIO);
+	fixture_open_pools(&f);
+	cr_expect(fail_no_call());
 	cr_expect_eq(f.pool->hold_count, 1);
+	fixture_settle(&f);
+	cr_expect_eq(fixture_count(&f, "copies"), 2);
+	fixture_close(&f);
+}
+
+static void wait_state(enum pool_state state)
+{
+	while (pool_state(f.pool) != state)
+		fixture_turn(&f);
+}
+
+/* Each once. */
+Test(pool_calls, holds_when_the_pool_comes_back, .timeout = 60)
+{
+	struct pool_hold_make m;
+	make_hold(FIXTURE_DIR);
+	struct pool_hold *first = pool_hold_next(f.pool, NULL);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_sh("mv %s %s/away", f.path, f.top), 0);
+	wait_state(POOL_MISSING);
+	cr_expect_eq(hold_with(&m, "another"), ERR_UNAVAILABLE);
+	pool_hold_make_free(&m);
+	cr_assert_eq(fixture_sh("mv %s/away %s", f.top, f.path), 0);
+	wait_state(POOL_READY);
+	fixture_settle(&f);
+	cr_expect_eq(f.pool->hold_count, 1);
+	cr_expect_eq(pool_hold_next(f.pool, NULL), first);
+	cr_expect_null(pool_hold_next(f.pool, first));
+	cr_expect_eq(fixture_count(&f, "copies"), 2);
 	fixture_close(&f);
 }
 
