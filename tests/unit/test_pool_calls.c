@@ -6,6 +6,7 @@
 
 #include "pool/amend.h"
 #include "pool/attach.h"
+#include "pool/grow.h"
 #include "pool/hold_file.h"
 #include "pool/hold_make.h"
 #include "pool/index.h"
@@ -331,6 +332,32 @@ Test(pool_calls, what_is_not_durably_cut_is_not_free, .timeout = 60)
 	fixture_close(&f);
 }
 
+/* The map, the image and the record, each before what needs it. The map stays once it is durable.
+ */
+Test(pool_calls, what_grows_in_a_raw_pool_is_durable, .timeout = 60)
+{
+	static const int nths[] = {0, 1, 1, 2};
+	failing.in_loop = true;
+	raw_make(&f, 64);
+	fixture_open_ring(&f, &sim);
+	raw_open_pools(&f);
+	struct pool_object *o = raw_make_volume(&f, "v", 8);
+	fixture_settle(&f);
+	for (unsigned i = 0; i < 4; i++) {
+		struct pool_grow g;
+		pool_grow_init(&g, &f.reactor, o, 16 * RAW_MIB);
+		fail_call("fsync", NULL, nths[i], EIO);
+		fixture_run(&f, &g.op);
+		cr_expect_eq(ran_into(&g.op), i < 3, "%u", i);
+		cr_expect_eq(o->rec->size_bytes, (i < 3 ? 8 : 16) * RAW_MIB, "%u", i);
+		struct image_map map = raw_map(&f, "volumes/v");
+		uint64_t has = image_map_bytes(&map) / RAW_MIB;
+		cr_expect_eq(has, i == 0 ? 8 : 16, "%u", i);
+		cr_expect_eq(raw_free_mib(&f) + has, 64, "%u", i);
+	}
+	fixture_close(&f);
+}
+
 /* ---- attachments ---- */
 
 /* What the image says of them is what memory says. */
@@ -395,6 +422,12 @@ Test(pool_calls, attachments, .timeout = 60)
 	expect_attached("node-3");
 	fixture_reopen_pools(&f);
 	expect_attached("node-3");
+	/* Somebody has taken the note away: what is to be gone is. */
+	char path[160];
+	snprintf(path, sizeof(path), "%s/volumes/v", f.path);
+	cr_assert_eq(removexattr(path, ATTACHMENTS_XATTR), 0);
+	cr_expect_eq(attach(NULL, 9, EIO), ERR_OK);
+	expect_attached(NULL);
 	fixture_close(&f);
 }
 
