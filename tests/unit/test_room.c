@@ -126,6 +126,31 @@ Test(room, free_at_this_moment)
 	fixture_close(&f);
 }
 
+static int fail_free(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	return strcmp(op_name, "pool_measure") == 0 && strcmp(step_name, "free") == 0 ? -EIO : 0;
+}
+
+/* One that the file system does not answer says nothing of what is free. */
+Test(room, that_is_not_known_at_this_moment)
+{
+	struct fixture f;
+	struct pool_measure m;
+	fixture_open(&f, FIXTURE_XFS);
+	uint64_t before = fixture_room(&f).available_bytes;
+	f.observer.before_call = fail_free;
+	pool_measure_init(&m, &f.reactor, f.pool, 3600000);
+	m.free_now = true;
+	cr_assert_neq(fixture_run(&f, &m.op), ERR_OK);
+	cr_expect_not_null(strstr(m.op.err.message, "measuring pool p"), "%s", m.op.err.message);
+	struct pool_room room;
+	pool_room(f.pool, &room);
+	cr_expect_eq(room.available_bytes, before);
+	f.observer.before_call = NULL;
+	fixture_close(&f);
+}
+
 Test(room, limits)
 {
 	struct fixture f;
