@@ -89,6 +89,24 @@ Test(thin_growth, room, .timeout = 100)
 	bytes_drop();
 }
 
+/* Its first bytes are none that thick volumes were promised. */
+Test(thin_growth, begins_with_what_nobody_was_promised, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 60);
+	struct record rec = thin_volume("v", 4);
+	unsigned metadata = (unsigned)(thin_metadata_bytes((uint64_t)AREA_MIB * RAW_MIB) / RAW_MIB);
+	uint64_t promised = (uint64_t)(AREA_MIB - metadata - 10) * RAW_MIB;
+	f.pool->reserved_bytes = promised;
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK, "%s", build_err.message);
+	cr_assert_eq(data_mib(&f), 10);
+	cr_assert_eq(f.pool->reserved_bytes, promised);
+	cr_assert_eq(raw_free_mib(&f) * RAW_MIB, promised);
+	f.pool->reserved_bytes = 0;
+	close_thin(&f);
+}
+
 /* Half grown is worse than not grown: who writes waits for room that the driver takes for there. */
 Test(thin_growth, a_growth_that_failed_is_made_up_for, .timeout = 100)
 {
