@@ -226,6 +226,8 @@ Test(raw_space, a_large_one_is_given_back_in_parts, .timeout = 120)
 		if (pool_erasing(f.pool, &done, &size)) {
 			told = true;
 			cr_assert(size <= 2288ull * RAW_MIB && done <= size);
+			/* What was given back was overwritten. */
+			cr_assert_geq(done, (raw_free_mib(&f) - 212) * RAW_MIB);
 		}
 		if (raw_free_mib(&f) == free_mib)
 			continue;
