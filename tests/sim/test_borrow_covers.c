@@ -2,6 +2,7 @@
 /* Covers that are found suspended: which of them go on, and which are not the watch's to resume. */
 #include "lender.h"
 
+#include "csi/arrivals.h"
 #include "csi/cover_watch.h"
 #include "node/lock.h"
 #include "node/node.h"
@@ -259,4 +260,14 @@ Test(borrow_covers, are_left_alone_after_the_close, .timeout = 60)
 	csi_cover_watch_close(&watch);
 	stays(0);
 	close_suspended();
+}
+
+/* A driver without a controller opens neither a watch nor arrivals. */
+Test(borrow_covers, are_closed_where_nothing_was_opened)
+{
+	struct csi_arrivals arrivals = {0};
+	memset(&watch, 0, sizeof(watch));
+	csi_arrivals_close(&arrivals);
+	csi_cover_watch_close(&watch);
+	cr_expect(csi_cover_watch_idle(&watch));
 }
