@@ -68,6 +68,17 @@ static void write_to_it(void)
 	close(fd);
 }
 
+/* Its image has more blocks than the volume has bytes. */
+static void fill_image_beyond(void)
+{
+	char path[160];
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 40 * MIB), 0);
+	close(fd);
+}
+
 /* The room of the pool for what is asked for; none where nothing of the kind can be made. */
 static void capacities(void)
 {
@@ -120,11 +131,57 @@ Test(csi_answers, sizes, .timeout = 300)
 	says(asks_stats(), "%s " WELL, usage);
 	w->csi->config.health = 0;
 	says(asks_stats(), "%s", usage);
+	fill_image_beyond();
+	says(asks_stats(), "usage{total=22020096 used=22020096 unit=1}");
 	w->csi->config.controller_expand = false;
 	expands(23 * MIB, 0,
 		"12: volumes are expanded by NodeExpandVolume here (--controller-expand node)",
 		"capacity_bytes=24117248");
 	capacities();
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	world_close(w);
+}
+
+static bool has_inodes, is_shut_down, tells_bytes;
+
+/* The volume's own file system is asked, which says what the test says. */
+static int stats_say(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	struct mnt_info *info = resp;
+	int r = mnt_calls[MNT_STATS](req, req_len, resp, resp_len);
+	info->total_bytes = tells_bytes ? 100 : 0;
+	info->used_bytes = 30;
+	info->avail_bytes = 60;
+	info->total_inodes = has_inodes ? 10 : 0;
+	info->used_inodes = 4;
+	info->free_inodes = 6;
+	info->shut_down = is_shut_down;
+	return r;
+}
+
+#define BYTES  "usage{available=60 total=100 used=30 unit=1}"
+#define INODES " usage{available=6 total=10 used=4 unit=2}"
+
+Test(csi_answers, sizes_of_a_file_system, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, false);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	w->csi->config.health = 0;
+	w->calls[MNT_STATS] = stats_say;
+	has_inodes = tells_bytes = true;
+	says(asks_stats(), BYTES INODES);
+	has_inodes = false;
+	says(asks_stats(), BYTES);
+	is_shut_down = true;
+	says(asks_stats(), BYTES);
+	tells_bytes = false;
+	says(asks_stats(), "%s", "");
+	is_shut_down = false;
+	says(asks_stats(), "usage{available=60 used=30 unit=1}");
+	w->calls[MNT_STATS] = mnt_calls[MNT_STATS];
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	world_close(w);
