@@ -3,6 +3,7 @@
 #include "inline_calls.h"
 #include "trials.h"
 
+#include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "node/sweep.h"
 #include "pool/index.h"
@@ -92,23 +93,57 @@ Test(csi_inline, has_one_place_of_two_names, .timeout = 300)
 	nothing_left();
 }
 
+static const char *asks_volume(void)
+{
+	Csi__V1__ControllerGetVolumeRequest req = CSI__V1__CONTROLLER_GET_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	return ASK("Controller", ControllerGetVolume, controller_get_volume);
+}
+
+static const char *asks_capabilities(void)
+{
+	Csi__V1__ValidateVolumeCapabilitiesRequest req =
+		CSI__V1__VALIDATE_VOLUME_CAPABILITIES_REQUEST__INIT;
+	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	req.volume_id = csi_bytes(volume_id);
+	req.n_volume_capabilities = 1;
+	req.volume_capabilities = caps;
+	return ASK("Controller", ValidateVolumeCapabilities, validate_volume_capabilities);
+}
+
+static const char *asks_take(void)
+{
+	Ringvol__V1__TakeVolumeRequest req = RINGVOL__V1__TAKE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_name = csi_bytes(id);
+	req.pool = csi_bytes("default");
+	return ask("/ringvol.v1.Member/TakeVolume", &req,
+		&ringvol__v1__take_volume_response__descriptor);
+}
+
 Test(csi_inline, has_no_other_calls, .timeout = 300)
 {
+	static const char with_its_pod[] =
+		"9: volume csi-0a1b2c is an inline volume of ci/build: it is made, published and deleted with its pod, and there are no other calls for it";
 	open_inline(WORLD_XFS, 1);
 	cr_assert_eq(publish(), GRPC_OK);
 	struct pool_object *volume = pools_find_name(w->pools, RECORD_VOLUME, id);
 	cr_assert_not_null(volume);
 	cr_assert_eq(volume->rec->limits.read_iops, 5000, "the operator's, as it said none");
 	for (unsigned i = 0; i < 2; i++) {
-		cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+		says(asks_delete(), "%s", with_its_pod);
+		says(asks_stage(), "%s", with_its_pod);
+		says(asks_modify("iops", "100"), "%s", with_its_pod);
+		says(asks_volume(), "%s", with_its_pod);
+		says(asks_capabilities(), "%s", with_its_pod);
 		cr_assert_eq(do_snapshot(), GRPC_FAILED_PRECONDITION);
 		cr_assert_eq(create("other", FROM_VOLUME, other_id), GRPC_FAILED_PRECONDITION);
 		cr_assert_eq(expand(48 * MIB), GRPC_FAILED_PRECONDITION);
 		cr_assert_eq(node_expand(48 * MIB), GRPC_FAILED_PRECONDITION);
-		cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
 		cr_assert_eq(do_publish(), GRPC_FAILED_PRECONDITION);
 		pool_object_id(volume, volume_id); /* nor by the id that a CO might learn */
 	}
+	says(asks_take(), "%s", with_its_pod);
 	cr_assert_eq(create(id, EMPTY, other_id), GRPC_ALREADY_EXISTS);
 	Csi__V1__ListVolumesRequest list = CSI__V1__LIST_VOLUMES_REQUEST__INIT;
 	struct world_answer answer;
