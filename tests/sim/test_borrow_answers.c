@@ -174,6 +174,10 @@ Test(borrow_answers, of_block_targets, .timeout = 120)
 		says(asks_publish(), "%s", "");
 		says(asks_publish(), "%s", "");
 		cr_expect_eq(is_device_read_only(), publish_read_only);
+		/* Its target shows what it is, also to a run that no call has told. */
+		entry()->block = false;
+		says(expands_at(target_path, 16 * MIB, 0), "capacity_bytes=16777216");
+		entry()->block = true;
 		says(asks_unpublish(), "%s", "");
 		cr_expect_neq(access(target_path, F_OK), 0);
 	}

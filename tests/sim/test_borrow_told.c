@@ -25,6 +25,20 @@ static int stats_say(const void *req, size_t req_len, void *resp, size_t *resp_l
 	return stats_res;
 }
 
+static char look_keys[ATTACH_CALLS][HELPER_KEY_BYTES]; /* of the calls that are made */
+
+int __real_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms);
+int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms);
+int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms)
+{
+	cr_assert_lt(fn, (unsigned)ATTACH_CALLS);
+	snprintf(look_keys[fn], HELPER_KEY_BYTES, "%s", key != NULL ? key : "");
+	return __real_op_helper(op, fn, key, req, req_len, resp, resp_cap, timeout_ms);
+}
+
 /* Staged and published; its file system says what the test says. */
 static void open_told(bool as_block)
 {
@@ -79,6 +93,9 @@ Test(borrow_answers, of_sizes, .timeout = 120)
 	stats_res = -ETIMEDOUT;
 	says_at(asks_stats(), HANGS("inspection"), target_path);
 	cr_expect_neq(entry()->hanging_ns, 0);
+	entry()->hanging_ns = 1;
+	says_at(asks_stats(), HANGS("inspection"), target_path);
+	cr_expect_eq(entry()->hanging_ns, 1, "since the first look that hung");
 	stats_res = 0;
 	says(asks_stats(), BYTES " " WELL);
 	cr_expect_eq(entry()->hanging_ns, 0);
@@ -91,6 +108,23 @@ Test(borrow_answers, of_sizes, .timeout = 120)
 	close_told();
 	open_told(true);
 	says(asks_stats(), "usage{total=100 unit=1} " WELL);
+	close_told();
+}
+
+/* A look waits behind no call that changes its volume, and behind none of another volume. */
+Test(borrow_answers, of_looks_beside_calls, .timeout = 120)
+{
+	open_told(false);
+	for (unsigned i = 0; i < 2; i++) {
+		memset(look_keys, 0, sizeof(look_keys));
+		(void)(i == 0 ? asks_stats() : asks_health_at(target_path, ""));
+		cr_expect_str_eq(look_keys[MNT_STATS], "look/" ID);
+		cr_expect_str_eq(look_keys[ATTACH_LOOK], "look/" ID);
+	}
+	memset(look_keys, 0, sizeof(look_keys));
+	(void)asks_health_at("", ""); /* no file system is asked */
+	cr_expect_str_eq(look_keys[MNT_STATS], "");
+	cr_expect_str_eq(look_keys[ATTACH_LOOK], "look/" ID);
 	close_told();
 }
 
