@@ -6,6 +6,7 @@
 #include "csi/inspect_items.h"
 #include "csi/task.h"
 #include "pool/private.h"
+#include "reactor/ring_engine.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -39,16 +40,18 @@ Test(inspect, the_driver)
 	world_close(w);
 }
 
-/* It is since the start that it counts, in seconds. */
+/* It is since the start that it counts, in seconds, and its longest turn in nanoseconds. */
 Test(inspect, the_drivers_uptime)
 {
 	open_world(WORLD_EXT4, 1, true);
 	Ringvol__V1__Driver *driver;
 	struct arena *arena = arena_new(0);
 	w->csi->start_ns = ring_now_ns(w->reactor.ring) - UINT64_C(2500000000);
+	w->reactor.ring->stats.longest_turn_ns = 1500;
 	driver = inspect_driver(arena, w->csi);
 	cr_assert_not_null(driver);
 	cr_expect_eq(driver->uptime_seconds, 2.5);
+	cr_expect_eq(driver->longest_turn_ns, 1500);
 	cr_expect_eq(driver->pid, (uint32_t)getpid());
 	arena_unref(arena);
 	world_close(w);
