@@ -214,6 +214,8 @@ static void is_strange(const char *got, const char *field, const char *path, con
 	cr_expect_eq(stat(path, &st), 0);
 }
 
+#define SILENT_OWNER "13: node owner: scan devices: Input/output error"
+
 Test(csi_refused, what_is_mounted_there_is_not_the_volumes, .timeout = 300)
 {
 	char rest[400], its[RECORD_ID_MAX];
@@ -237,6 +239,11 @@ Test(csi_refused, what_is_mounted_there_is_not_the_volumes, .timeout = 300)
 	snprintf(rest, sizeof(rest),
 		"volume base's, not volume %s's; it is not touched, call with the id of that volume if it should go",
 		volume_id);
+	is_strange(asks_unpublish(), "target_path", first_path, rest);
+	is_strange(asks_unstage(), "staging_target_path", staging_path, rest);
+	/* Nor is it touched while nobody can tell whose it is. */
+	says(while_silent("node owner", asks_unpublish), SILENT_OWNER);
+	says(while_silent("node owner", asks_unstage), SILENT_OWNER);
 	is_strange(asks_unpublish(), "target_path", first_path, rest);
 	is_strange(asks_unstage(), "staging_target_path", staging_path, rest);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
