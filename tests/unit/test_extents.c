@@ -344,6 +344,43 @@ Test(extents, a_base_that_changes_is_looked_at_again)
 	}
 }
 
+/* How many extents one look has at most: of the target, and of the base's later looks. */
+static unsigned target_most, later_most;
+
+static int cut_map(int fd, uint64_t from, uint64_t to, struct extent_map *ret)
+{
+	static const struct fiemap_extent its[] = {E(0, 5, 10, 0), E(5, 5, 15, 0)};
+	bool later = fd == 1 && looks > 0;
+	looks += fd == 1;
+	return fd == 2 ? extents_take(its, target_most, target_most, from, to, ret)
+	       : later ? extents_take(seen[0], later_most, later_most, from, to, ret)
+		       : extents_take(seen[0], seen_count[0], EXTENTS_MAX, from, to, ret);
+}
+
+/* Only as far as all three looks reach: what is behind is of the next window, and no change. */
+Test(extents, a_look_that_comes_short_is_no_change)
+{
+	static struct extents_window w = {.map = cut_map, .base_fd = 1, .target_fd = 2};
+	const struct fiemap_extent list[3] = {E(0, 2, 10, 0), E(4, 2, 50, 0), E(8, 1, 60, 0)};
+	memcpy(seen[0], list, sizeof(list));
+	seen_count[0] = 3;
+	target_most = 1;
+	later_most = 2;
+	looks = 0;
+	cr_assert_eq(extents_window(&w, 0, 20 * K, &got, &got_to), 0);
+	cr_expect_str_eq(ranges(), "2-5");
+	cr_expect_eq(got_to, 5 * K);
+	cr_expect_eq(looks, 2, "it is the same as far as the target was looked at");
+	/* The base's later look may be the shortest. */
+	seen_count[0] = 1;
+	target_most = 2;
+	later_most = 1;
+	looks = 0;
+	cr_assert_eq(extents_window(&w, 0, 20 * K, &got, &got_to), 0);
+	cr_expect_str_eq(ranges(), "");
+	cr_expect_eq(got_to, 2 * K);
+}
+
 Test(extents, a_window_without_a_base_has_what_the_target_has)
 {
 	static struct extents_window w = {.map = failing_map, .base_fd = -1, .target_fd = 2};
