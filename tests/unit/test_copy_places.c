@@ -271,6 +271,12 @@ Test(copy_places, failures_are_reported)
 	struct copy beyond = {.src_places = a.places, .dst_fd = src, .size = 8 * MIB + 1};
 	run(&beyond);
 	cr_expect_eq(beyond.op.err.errnum, ERANGE);
+	/* It is places that count, and not what lies in memory behind them. */
+	a.places->count--;
+	struct copy without_last = {.src_fd = src, .dst_places = a.places, .size = 8 * MIB};
+	run(&without_last);
+	cr_expect_eq(without_last.op.err.errnum, ERANGE);
+	a.places->count++;
 	struct copy_places none = {0};
 	struct copy empty = {.src_fd = src, .dst_places = &none, .size = 0};
 	run(&empty);
