@@ -19,7 +19,7 @@ static const struct record *made(void)
 
 static void takes_back(void)
 {
-	cr_assert_eq(unpublish(), GRPC_OK);
+	cr_assert_eq(unpublish_wholly(), GRPC_OK);
 	world_settle(w);
 	cr_expect(!has("volumes "));
 }
@@ -220,10 +220,10 @@ Test(csi_inline, has_one_of_so_many_devices, .timeout = 300)
 	w->csi->config.max_volumes = 2;
 	says(asks(), "%s", "");
 	says(asks(), "%s", ""); /* it has its device already */
-	cr_assert_eq(unpublish(), GRPC_OK);
+	cr_assert_eq(unpublish_wholly(), GRPC_OK);
 	w->csi->config.max_volumes = 0;
 	says(asks(), "%s", "");
-	cr_assert_eq(unpublish(), GRPC_OK);
+	cr_assert_eq(unpublish_wholly(), GRPC_OK);
 	strcpy(volume_id, own);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(own), GRPC_OK);
@@ -254,7 +254,7 @@ Test(csi_inline, has_mount_flags_of_its_own, .timeout = 300)
 		takes_back();
 	}
 	mount_flag = NULL;
-	cr_assert_eq(unpublish(), GRPC_OK);
+	cr_assert_eq(unpublish_wholly(), GRPC_OK);
 	nothing_left();
 }
 
