@@ -4,8 +4,8 @@
 
 run-criterion.py BUILD_DIR SUITE LANE LOG_DIR RESULTS
 
-Twice as many programs run at once as there are processors, as half of their time is waiting for disks and devices; the
-longest first as far as an earlier run tells (BUILD_DIR/test-seconds.json), or else tests/meson.build. Each has a mount namespace of its own, so that no program's mounts are
+As many programs run at once as there are processors, the longest first as far as an earlier run tells (BUILD_DIR/
+test-seconds.json), or else tests/meson.build. Each has a mount namespace of its own, so that no program's mounts are
 copied into another's namespace and hold its devices there. A program that dies, hangs or fails without naming a test
 counts as one failure.
 """
@@ -110,7 +110,7 @@ def main():
                     f.write(f"{lane}\t{result}\t{test['name']}/{name}\t{reason}\t{detail}\n")
                 f.flush()
 
-        with concurrent.futures.ThreadPoolExecutor(2 * os.cpu_count()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for done in [pool.submit(one, test) for test in tests]:
                 done.result()
     with open(seconds_path, "w", encoding="utf-8") as f:
