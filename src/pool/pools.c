@@ -184,6 +184,7 @@ static void not_answering(struct pool *pool)
 	pool_enter(pool, pool_loaded(pool) ? POOL_MUTE : POOL_UNREAD_MUTE,
 		"pool %s: %s does not answer: look for errors of its disk in the kernel log",
 		pool->name, pool->path);
+	pool_raw_wake(pool);
 }
 
 static void task_on_timer(struct ring_timer *timer)

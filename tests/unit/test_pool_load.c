@@ -661,6 +661,43 @@ Test(pool_load, a_path_that_does_not_answer_is_asked_again, .timeout = 60)
 	fixture_close(&f);
 }
 
+static struct pool_raw raw_part;
+static struct pool_raw_wait for_room;
+
+static int wait_for_room_run(struct op *op)
+{
+	list_push(&raw_part.waiting, &for_room.link);
+	return op_wait(op);
+}
+
+/* Nobody overwrites anything on a disk that hangs: who waits for it is told why. */
+Test(pool_load, who_waits_for_room_is_told_that_it_does_not_answer, .timeout = 60)
+{
+	static const struct op_step steps[] = {{"wait", .run = wait_for_room_run}, {NULL}};
+	struct op op;
+	unsigned fds = open_asking();
+	answer(0);
+	wait_state(POOL_READY);
+	list_init(&raw_part.waiting);
+	op_init(&op, &f.reactor, "waiter", steps, fixture_on_end);
+	for_room.op = &op;
+	fixture_ended = false;
+	op_start(&op);
+	while (asked == NULL || list_empty(&raw_part.waiting))
+		fixture_turn(&f);
+	f.pool->raw = &raw_part;
+	answer(-ETIMEDOUT);
+	f.pool->raw = NULL;
+	cr_expect(list_empty(&raw_part.waiting));
+	while (!fixture_ended)
+		fixture_turn(&f);
+	cr_expect_not(op_failed(&op));
+	answer(0);
+	wait_state(POOL_READY);
+	cr_expect_eq(close_and_count(), fds);
+	fixture_close(&f);
+}
+
 /* Nothing is begun then. */
 Test(pool_load, a_path_that_answers_when_the_driver_shuts_down, .timeout = 60)
 {
