@@ -5,6 +5,7 @@
  * else here can fail.
  */
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -192,6 +193,8 @@ void pool_enter(struct pool *pool, enum pool_life life, const char *fmt, ...)
 	bool changed = pool_state(pool) != old;
 	if (changed || pool->state_since_ns == 0)
 		pool->state_since_ns = ring_now_ns(pool->pools->reactor->ring);
+	if (life != POOL_SERVED)
+		pool_raw_wake(pool);
 	pools_tell_when_loaded(pool->pools);
 	if (changed && pool->pools->on_changed != NULL)
 		pool->pools->on_changed(pool->pools->arg, pool);

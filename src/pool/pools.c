@@ -126,8 +126,6 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 	}
 	if (res == 0 && !task->look.gone)
 		pool_presence_apply(pool, &task->presence);
-	if (pool->life != POOL_SERVED)
-		pool_raw_wake(pool);
 }
 
 static int let_go_run(struct pool_job *job)
@@ -184,7 +182,6 @@ static void not_answering(struct pool *pool)
 	pool_enter(pool, pool_loaded(pool) ? POOL_MUTE : POOL_UNREAD_MUTE,
 		"pool %s: %s does not answer: look for errors of its disk in the kernel log",
 		pool->name, pool->path);
-	pool_raw_wake(pool);
 }
 
 static void task_on_timer(struct ring_timer *timer)

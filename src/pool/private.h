@@ -170,7 +170,8 @@ static inline int pool_fd_of(const struct pool *pool, enum record_kind kind)
 
 /* ---- pool.c ---- */
 
-/* Asserts that this life may follow the one before. The reason: see pool_why(). */
+/* Asserts that this life may follow the one before. Who waits for room is told of any but
+ * POOL_SERVED. The reason: see pool_why(). */
 void pool_enter(struct pool *pool, enum pool_life life, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* on_loaded runs in the next turn if no pool is being loaded any more. */
