@@ -82,6 +82,13 @@ static int connect_to(const char *address, int wait_ms, struct err *err)
 
 /* ---- TLS on it ---- */
 
+/* Whether OpenSSL complains of nothing but the end of the connection. */
+static bool is_end(unsigned long first)
+{
+	return first == 0 || (ERR_GET_LIB(first) == ERR_LIB_SSL &&
+				     ERR_GET_REASON(first) == SSL_R_UNEXPECTED_EOF_WHILE_READING);
+}
+
 static int say_failure(SSL *ssl, const char *what, struct err *err)
 {
 	long verdict = openssl.SSL_get_verify_result(ssl);
@@ -91,8 +98,7 @@ static int say_failure(SSL *ssl, const char *what, struct err *err)
 	if (verdict != X509_V_OK)
 		return err_set(err, ERR_PRECONDITION, "its certificate is not trusted: %s",
 			openssl.X509_verify_cert_error_string(verdict));
-	unsigned long first = openssl.ERR_peek_error();
-	if (first != 0 && ERR_GET_REASON(first) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
+	if (!is_end(openssl.ERR_peek_error()))
 		return err_set(err, ERR_PRECONDITION, "%s: %s", what, tls_library_error());
 	return err_set(err, ERR_UNAVAILABLE, "%s: the connection ended or said nothing", what);
 }
