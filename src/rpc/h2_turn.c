@@ -98,7 +98,7 @@ static bool wait_for_turn(struct h2_stream *s)
 	conn->waiting_bytes += bytes;
 	s->waiting_bytes = bytes;
 	if (list_empty(&conn->ready))
-		credit_renew(conn);
+		credit_renew(conn); /* from here on its debt is paid back by rounds */
 	list_push(&conn->ready, &s->ready);
 	conn_join(conn);
 	return true;
