@@ -215,6 +215,12 @@ static inline enum err_code fixture_run(struct fixture *f, struct op *op)
 	return op->err.code;
 }
 
+static inline void fixture_wait_state(struct fixture *f, enum pool_state state)
+{
+	while (pool_state(f->pool) != state)
+		fixture_turn(f);
+}
+
 static inline unsigned fixture_count(struct fixture *f, const char *sub)
 {
 	char path[128];

@@ -200,4 +200,38 @@ static inline uint64_t raw_dirty_mib(const struct fixture *f)
 	return f->pool->raw->dirty_bytes / RAW_MIB;
 }
 
+/* ---- who waits for room ---- */
+
+static struct {
+	struct op op;
+	struct pool_raw_wait wait;
+	struct pool_raw *raw;
+} raw_waiter;
+
+static inline int raw_waiter_run(struct op *op)
+{
+	list_push(&raw_waiter.raw->waiting, &raw_waiter.wait.link);
+	return op_wait(op);
+}
+
+/* As who makes a volume and finds too few zeros. One at a time. */
+static inline void raw_waiter_start(struct fixture *f, struct pool_raw *raw)
+{
+	static const struct op_step steps[] = {{"wait", .run = raw_waiter_run}, {NULL}};
+	raw_waiter.raw = raw;
+	raw_waiter.wait = (struct pool_raw_wait){.op = &raw_waiter.op};
+	op_init(&raw_waiter.op, &f->reactor, "waiter", steps, fixture_on_end);
+	fixture_ended = false;
+	op_start(&raw_waiter.op);
+	while (list_empty(&raw->waiting))
+		fixture_turn(f);
+}
+
+static inline void raw_waiter_end(struct fixture *f)
+{
+	while (!fixture_ended)
+		fixture_turn(f);
+	cr_assert_not(op_failed(&raw_waiter.op));
+}
+
 #endif

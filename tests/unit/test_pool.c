@@ -1030,12 +1030,6 @@ Test(pool, clone_without_reflink)
 
 /* ---- away and back ---- */
 
-static void wait_state(struct fixture *f, enum pool_state state)
-{
-	while (pool_state(f->pool) != state)
-		fixture_turn(f);
-}
-
 Test(pool, goes_and_comes_back)
 {
 	struct fixture f;
@@ -1050,7 +1044,7 @@ Test(pool, goes_and_comes_back)
 
 	fixture_sh("mv %s %s/aside && mkdir %s", f.path, f.top, f.path);
 	unsigned changes = f.changes;
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	cr_assert_gt(f.changes, changes);
 	cr_assert_eq(pool_dirfd(f.pool, RECORD_VOLUME), -1);
 	struct pool_object *o;
@@ -1064,7 +1058,7 @@ Test(pool, goes_and_comes_back)
 	fixture_sh("rm %s/aside/volumes/idle", f.top);
 
 	fixture_sh("rmdir %s && mv %s/aside %s", f.path, f.top, f.path);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_assert_eq(pool_dirfd(f.pool, RECORD_VOLUME), dirfd);
 	err_clear(&err);
 	cr_assert_eq(pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err), 0);
@@ -1080,7 +1074,7 @@ Test(pool, goes_and_comes_back)
 	struct fs_features features;
 	bool existed;
 	cr_assert_eq(pool_init_dir(f.path, &features, &existed, &err), 0);
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	while (strstr(pool_why(f.pool), "another pool") == NULL)
 		fixture_turn(&f);
 	fixture_close(&f);
@@ -1102,13 +1096,13 @@ Test(pool, missing_directories_are_made_again_where_nothing_is_known_of_them)
 
 	/* It comes back without the directory of what memory knows. */
 	fixture_sh("mv %s %s/aside && mkdir %s", f.path, f.top, f.path);
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	fixture_sh("mv %s/aside/snapshots %s/snapshots && rmdir %s && mv %s/aside %s", f.top, f.top,
 		f.path, f.top, f.path);
-	wait_state(&f, POOL_SICK);
+	fixture_wait_state(&f, POOL_SICK);
 	cr_assert_not_null(strstr(pool_why(f.pool), "snapshots"), "%s", pool_why(f.pool));
 	fixture_sh("mv %s/snapshots %s/snapshots", f.top, f.path);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_assert_eq(pool_count(f.pool, RECORD_SNAPSHOT), 1);
 	cr_assert_eq(fixture_sh("mv %s/volumes %s/volumes", f.path, f.top), 0);
 	fixture_reopen_pools(&f);
@@ -1123,14 +1117,14 @@ Test(pool, read_only)
 	fixture_open(&f, FIXTURE_XFS);
 	struct pool_object *o = fixture_make_volume(&f, "v", MIB);
 	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-	wait_state(&f, POOL_SICK);
+	fixture_wait_state(&f, POOL_SICK);
 	cr_assert_not_null(strstr(pool_why(f.pool), "read-only"));
 	cr_assert_eq(fixture_remove(&f, o), ERR_UNAVAILABLE);
 	fixture_reopen_pools(&f);
 	cr_assert_eq(pool_state(f.pool), POOL_SICK);
 	cr_assert_not_null(pools_find_name(f.pools, RECORD_VOLUME, "v"));
 	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT, NULL), 0);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_assert(pool_features(f.pool)->tmpfile);
 	fixture_make_volume(&f, "w", MIB);
 	fixture_close(&f);
@@ -1143,13 +1137,13 @@ Test(pool, a_journal_is_looked_for_again)
 	fixture_open(&f, FIXTURE_EXT4);
 	cr_assert_not(pool_features(f.pool)->no_journal);
 	cr_assert_eq(umount2(f.path, MNT_DETACH), 0);
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	cr_assert_eq(fixture_sh("tune2fs -f -O ^has_journal %s >/dev/null", f.image), 0);
 	cr_assert_eq(fixture_sh("mount -o loop %s %s", f.image, f.path), 0);
 	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-	wait_state(&f, POOL_SICK);
+	fixture_wait_state(&f, POOL_SICK);
 	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT, NULL), 0);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_assert(pool_features(f.pool)->no_journal);
 	fixture_close(&f);
 }
@@ -1180,7 +1174,7 @@ Test(pool, hanging)
 	cr_assert_not(pools_idle(f.pools));
 	cr_assert_eq(ioctl(fd, FITHAW, 0), 0);
 	close(fd);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	fixture_make_volume(&f, "v", MIB);
 	fixture_close(&f);
 }
@@ -1210,7 +1204,7 @@ Test(pool, hanging_below_operations)
 		builds[i].op.on_end = on_build_end;
 		op_start(&builds[i].op);
 	}
-	wait_state(&f, POOL_SICK);
+	fixture_wait_state(&f, POOL_SICK);
 	cr_assert_not_null(strstr(pool_why(f.pool), "does not answer"), "%s", pool_why(f.pool));
 	cr_assert_not(pool_answers(f.pool));
 	struct record rec = fixture_volume("more", MIB);
@@ -1220,7 +1214,7 @@ Test(pool, hanging_below_operations)
 	close(fd);
 	while (builds_ended < WORK_THREADS)
 		fixture_turn(&f);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	for (unsigned i = 0; i < WORK_THREADS; i++) {
 		cr_assert_eq(builds[i].op.err.code, ERR_OK, "%s", builds[i].op.err.message);
 		pool_build_free(&builds[i]);
@@ -1274,7 +1268,7 @@ Test(pool, hanging_holds_up_no_other_pool)
 	struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, "w");
 	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
 	/* Until the one is found to be sick, which takes looks after both. */
-	wait_state(&f, POOL_SICK);
+	fixture_wait_state(&f, POOL_SICK);
 	cr_assert_eq(pool_state(fine), POOL_READY, "%s", pool_why(fine));
 	cr_assert_eq(make_in(&f, 1, "x"), ERR_OK);
 	cr_assert_eq(builds_ended, 0);
@@ -1285,7 +1279,7 @@ Test(pool, hanging_holds_up_no_other_pool)
 		fixture_turn(&f);
 	for (unsigned i = 0; i < HANGING; i++)
 		pool_build_free(&builds[i]);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	fixture_close(&f);
 }
 

@@ -278,12 +278,6 @@ Test(pool_calls, a_hold_in_doubt_stays, .timeout = 60)
 	fixture_close(&f);
 }
 
-static void wait_state(enum pool_state state)
-{
-	while (pool_state(f.pool) != state)
-		fixture_turn(&f);
-}
-
 /* Each once. */
 Test(pool_calls, holds_when_the_pool_comes_back, .timeout = 60)
 {
@@ -292,11 +286,11 @@ Test(pool_calls, holds_when_the_pool_comes_back, .timeout = 60)
 	struct pool_hold *first = pool_hold_next(f.pool, NULL);
 	fixture_settle(&f);
 	cr_assert_eq(fixture_sh("mv %s %s/away", f.path, f.top), 0);
-	wait_state(POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	cr_expect_eq(hold_with(&m, "another"), ERR_UNAVAILABLE);
 	pool_hold_make_free(&m);
 	cr_assert_eq(fixture_sh("mv %s/away %s", f.top, f.path), 0);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	fixture_settle(&f);
 	cr_expect_eq(f.pool->hold_count, 1);
 	cr_expect_eq(pool_hold_next(f.pool, NULL), first);

@@ -132,12 +132,6 @@ static void open_pools(void)
 		fixture_open_pools(&f);
 }
 
-static void wait_state(enum pool_state state)
-{
-	while (pool_state(f.pool) != state)
-		fixture_turn(&f);
-}
-
 static void expect_said(const char *said)
 {
 	cr_expect_not_null(
@@ -177,7 +171,7 @@ static void expect_load(unsigned fds, enum pool_state state, const char *said)
 	expect_said(said);
 	if (state != POOL_READY)
 		cr_expect_eq(pool_dirfd(f.pool, RECORD_VOLUME), -1, "%s", what);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	expect_whole(what);
 	unsigned now = close_and_count();
 	cr_expect_eq(now, fds, "%s: %u descriptors, %u before", what, now, fds);
@@ -260,7 +254,7 @@ Test(pool_load, a_file_system_does_not_answer, .timeout = 60)
 		cr_expect_eq(read_on, 0, "%u", count);
 		cr_expect_eq(pool_state(f.pool), POOL_SICK, "%u", count);
 		expect_said(": Input/output error");
-		wait_state(POOL_READY);
+		fixture_wait_state(&f, POOL_READY);
 		expect_whole("fstatfs64");
 		cr_expect_eq(close_and_count(), fds, "%u", count);
 	}
@@ -428,7 +422,7 @@ Test(pool_load, records_of_a_raw_pool_that_are_not_its, .timeout = 60)
 			i == 0 ? "have no ringvol.pool file, they are damaged"
 			       : "holds the records of another pool (6a2b0000 instead of 5f1e0000)");
 		cr_expect_eq(fixture_sh("mv %s/mine %s", f.top, path), 0);
-		wait_state(POOL_READY);
+		fixture_wait_state(&f, POOL_READY);
 		expect_whole("mended");
 		cr_expect_eq(close_and_count(), fds);
 		raw_open_pools(&f);
@@ -451,11 +445,11 @@ static void expect_look(const struct look_case *c)
 {
 	const struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, "v");
 	fail_call(c->function, c->name, 0, c->error);
-	wait_state(c->state);
+	fixture_wait_state(&f, c->state);
 	cr_expect(fail_no_call(), "%s", c->said);
 	expect_said(c->said);
 	cr_expect_eq(pool_answers(f.pool), c->state == POOL_MISSING, "%s", c->said);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	expect_whole(failing.what);
 	cr_expect(pool_answers(f.pool));
 	cr_expect_eq(pools_find_name(f.pools, RECORD_VOLUME, "v"), o);
@@ -516,8 +510,8 @@ Test(pool_load, comes_back_changed, .timeout = 60)
 	struct pool_object *idle = fixture_make_volume(&f, "idle", RAW_MIB);
 	used->node = &f;
 	cr_assert_eq(fixture_sh("mv %s %s/now && mv %s/once %s", f.path, f.top, f.top, f.path), 0);
-	wait_state(POOL_MISSING);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_READY);
 
 	cr_expect_eq(pools_find_name(f.pools, RECORD_VOLUME, "v"), v);
 	cr_expect_eq(v->rec->limits.read_iops, 0);
@@ -643,7 +637,7 @@ Test(pool_load, a_path_that_does_not_answer_is_asked_again, .timeout = 60)
 	expect_said("does not answer: look for errors of its disk in the kernel log");
 	answer(-ETIMEDOUT);
 	answer(0);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	expect_whole("answered");
 	/* Also once it is loaded; what it has stays. */
 	answer(-ETIMEDOUT);
@@ -651,7 +645,7 @@ Test(pool_load, a_path_that_does_not_answer_is_asked_again, .timeout = 60)
 	cr_expect_eq(pool_count(f.pool, RECORD_VOLUME), 1);
 	/* No helper could say how full it is; and one can. */
 	answer(-EPIPE);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_expect_neq(pool_usage(f.pool)->capacity_bytes, 1000);
 	answer(0);
 	cr_expect_eq(pool_usage(f.pool)->capacity_bytes, 1000);
@@ -661,39 +655,24 @@ Test(pool_load, a_path_that_does_not_answer_is_asked_again, .timeout = 60)
 	fixture_close(&f);
 }
 
-static struct pool_raw raw_part;
-static struct pool_raw_wait for_room;
-
-static int wait_for_room_run(struct op *op)
-{
-	list_push(&raw_part.waiting, &for_room.link);
-	return op_wait(op);
-}
-
 /* Nobody overwrites anything on a disk that hangs: who waits for it is told why. */
 Test(pool_load, who_waits_for_room_is_told_that_it_does_not_answer, .timeout = 60)
 {
-	static const struct op_step steps[] = {{"wait", .run = wait_for_room_run}, {NULL}};
-	struct op op;
+	static struct pool_raw part;
 	unsigned fds = open_asking();
 	answer(0);
-	wait_state(POOL_READY);
-	list_init(&raw_part.waiting);
-	op_init(&op, &f.reactor, "waiter", steps, fixture_on_end);
-	for_room.op = &op;
-	fixture_ended = false;
-	op_start(&op);
-	while (asked == NULL || list_empty(&raw_part.waiting))
+	fixture_wait_state(&f, POOL_READY);
+	list_init(&part.waiting);
+	raw_waiter_start(&f, &part);
+	while (asked == NULL)
 		fixture_turn(&f);
-	f.pool->raw = &raw_part;
+	f.pool->raw = &part;
 	answer(-ETIMEDOUT);
 	f.pool->raw = NULL;
-	cr_expect(list_empty(&raw_part.waiting));
-	while (!fixture_ended)
-		fixture_turn(&f);
-	cr_expect_not(op_failed(&op));
+	cr_expect(list_empty(&part.waiting));
+	raw_waiter_end(&f);
 	answer(0);
-	wait_state(POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_expect_eq(close_and_count(), fds);
 	fixture_close(&f);
 }

@@ -477,12 +477,6 @@ Test(raw_pool, btrfs)
 
 /* ---- away and back ---- */
 
-static void wait_state(struct fixture *f, enum pool_state state)
-{
-	while (pool_state(f->pool) != state)
-		fixture_turn(f);
-}
-
 Test(raw_pool, a_disk_that_is_not_there)
 {
 	struct fixture f;
@@ -493,9 +487,9 @@ Test(raw_pool, a_disk_that_is_not_there)
 	cr_assert_eq(pool_state(f.pool), POOL_MISSING);
 	cr_assert_not_null(strstr(pool_why(f.pool), "is not there"), "%s", pool_why(f.pool));
 	raw_root.fails = ERR_DATA_LOSS;
-	wait_state(&f, POOL_SICK);
+	fixture_wait_state(&f, POOL_SICK);
 	raw_root.fails = ERR_OK;
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	raw_make_volume(&f, "a", 32);
 	fixture_close(&f);
 }
@@ -513,7 +507,7 @@ Test(raw_pool, a_missing_trash_is_not_made_again)
 		fixture_turn(&f);
 	cr_assert_neq(pool_state(f.pool), POOL_READY);
 	fixture_sh("mv %s.trash %s/trash", f.path, f.path);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	fixture_close(&f);
 }
 
@@ -525,7 +519,7 @@ Test(raw_pool, goes_and_comes_back)
 	a->node = &f; /* it is in use */
 	/* Another node takes it over, and makes a volume. */
 	raw_write_header("node-2");
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	cr_assert_not_null(strstr(pool_why(f.pool), "node-2"), "%s", pool_why(f.pool));
 	struct record rec = raw_volume("b", 8);
 	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_UNAVAILABLE);
@@ -533,52 +527,35 @@ Test(raw_pool, goes_and_comes_back)
 	image_map_add(&map, RAW_START + 16 * RAW_MIB, 4 * RAW_MIB);
 	set_map(&f, "volumes/other", &map);
 	raw_write_header(RAW_NODE);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	raw_write_header("");
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	cr_assert_not_null(strstr(pool_why(f.pool), "pool release"), "%s", pool_why(f.pool));
 	raw_write_header(RAW_NODE);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "a"), a);
 	cr_assert_eq(raw_free_mib(&f), 32 - 10 - 4);
 	raw_make_volume(&f, "b", 18);
 	fixture_close(&f);
 }
 
-static struct pool_raw_wait waiter;
-
-static int wait_run(struct op *op)
-{
-	struct fixture *f = container_of(op->reactor, struct fixture, reactor);
-	list_push(&f->pool->raw->waiting, &waiter.link);
-	return op_wait(op);
-}
-
 /* Nobody gives back what lies in a pool that is away. */
 Test(raw_pool, who_waits_for_room_is_told_when_it_goes)
 {
-	static const struct op_step steps[] = {{"wait", .run = wait_run}, {NULL}};
 	struct fixture f;
-	struct op op;
 	raw_open(&f, 32);
 	fixture_settle(&f);
-	op_init(&op, &f.reactor, "waiter", steps, fixture_on_end);
-	waiter.op = &op;
-	fixture_ended = false;
-	op_start(&op);
-	while (list_empty(&f.pool->raw->waiting))
-		fixture_turn(&f);
+	raw_waiter_start(&f, f.pool->raw);
 	raw_write_header("node-2");
-	wait_state(&f, POOL_MISSING);
+	fixture_wait_state(&f, POOL_MISSING);
 	cr_assert(list_empty(&f.pool->raw->waiting));
-	while (!fixture_ended)
-		fixture_turn(&f);
+	raw_waiter_end(&f);
 	fixture_close(&f);
 }
 
 static void wait_missing(struct fixture *f, const char *why)
 {
-	wait_state(f, POOL_MISSING);
+	fixture_wait_state(f, POOL_MISSING);
 	cr_assert_not_null(strstr(pool_why(f->pool), why), "%s", pool_why(f->pool));
 }
 
@@ -589,11 +566,11 @@ Test(raw_pool, a_disk_that_is_another_pools_or_does_not_answer)
 	raw_write_header_of("5f1e0000-0000-4000-8000-0000000000ff", RAW_DISK_UUID, RAW_NODE);
 	wait_missing(&f, "another pool's now");
 	raw_write_header(RAW_NODE);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	raw_write_header_of(RAW_POOL_UUID, "d15c0000-0000-4000-8000-0000000000ff", RAW_NODE);
 	wait_missing(&f, "another pool's now");
 	raw_write_header(RAW_NODE);
-	wait_state(&f, POOL_READY);
+	fixture_wait_state(&f, POOL_READY);
 	cr_assert_eq(truncate(raw_root.disk, 0), 0);
 	wait_missing(&f, "does not reach its disk");
 	fixture_close(&f);
