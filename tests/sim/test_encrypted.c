@@ -168,6 +168,7 @@ static void life(const char *type, uint64_t size)
 	/* A live device stays, whatever key comes. */
 	cr_assert_eq(stage_with("another"), GRPC_OK);
 	cr_assert_eq(devices(), 1);
+	cr_assert_eq(do_stats(), GRPC_OK);
 	char total[48];
 	snprintf(total, sizeof(total), " total=%llu ", (unsigned long long)size);
 	const char *told = asks_stats();
