@@ -27,10 +27,6 @@ static int stats_say(const void *req, size_t req_len, void *resp, size_t *resp_l
 
 static char look_keys[ATTACH_CALLS][HELPER_KEY_BYTES]; /* of the calls that are made */
 
-int __real_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
-	void *resp, size_t resp_cap, uint64_t timeout_ms);
-int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
-	void *resp, size_t resp_cap, uint64_t timeout_ms);
 int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
 	void *resp, size_t resp_cap, uint64_t timeout_ms)
 {

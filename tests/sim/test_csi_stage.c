@@ -30,10 +30,6 @@ bool __wrap_mnt_can_grow_ext4(void)
 static enum mnt_call refused_call;
 static int refused_with; /* -errno of that call; 0: none is refused */
 
-int __real_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
-	void *resp, size_t resp_cap, uint64_t timeout_ms);
-int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
-	void *resp, size_t resp_cap, uint64_t timeout_ms);
 int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
 	void *resp, size_t resp_cap, uint64_t timeout_ms)
 {

@@ -93,4 +93,10 @@ void world_settle(struct world *w);
  * volumes that are marked as frozen. Static buffer of the caller. */
 void world_inventory(struct world *w, char *text, size_t cap);
 
+/* For tests that stand between (`wrapped` in tests/meson.build). */
+int __real_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms);
+int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms);
+
 #endif
