@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -25,7 +25,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -966,7 +965,7 @@ static unsigned draw(unsigned below)
 	return (unsigned)(chance >> 33) % below;
 }
 
-static uint8_t *at_first; /* what the volume had */
+static uint8_t at_first[SIZE]; /* what the volume had */
 
 /* A few writes, zeros, holes, and what was there at first. */
 static void scribble(void)
@@ -1067,8 +1066,6 @@ Test(move_live, whatever_comes, .timeout = 240)
 	for (unsigned i = 0; i < TRIALS; i++) {
 		lend();
 		move_expect();
-		at_first = malloc(SIZE);
-		cr_assert_not_null(at_first);
 		memcpy(at_first, move_expected, SIZE);
 		for (unsigned tries = 0; tries < TRIES && !cover.local; tries++)
 			try_by_chance(tries > TRIES - 5);
@@ -1082,7 +1079,6 @@ Test(move_live, whatever_comes, .timeout = 240)
 		move_taken("whatever came");
 		stop_using();
 		move_undo();
-		free(at_first);
 	}
 	close_lent();
 }
